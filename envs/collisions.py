@@ -12,17 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
+from typing import Any
 
 import mujoco
 import numpy as np
 
 from robolearn.envs import model_file
 from robolearn.envs.robot import Robot
+from robolearn.envs.shapes import lowest_points
 
 FLOOR = 1
 """The bit of the ground."""
 BITS = 31
 CORNERS = 4
+HIDDEN = 3
+"""A group of geoms that is not drawn."""
 ROUND = 0.06
 """Least radius of a sphere under a sole on a terrain, as a share of the base's height.
 
@@ -31,7 +35,10 @@ which push it aside, the more the smaller it is. On level ground with samples 0.
 half of this radius fell in 12 % of 128 walks of 13 s; with this one in none, as on a plane.
 """
 PATCH = 0.02
-"""What is at most so far above the centre of the sole touches the ground [m]."""
+"""What is at most so far above the centre of the sole touches the ground [m], of capsules and spheres."""
+FLAT = 0.001
+"""What is at most so far above the lowest point of a foot does, of other shapes [m]: a box that spheres at its corners
+carry does not."""
 
 
 def limbs(robot: Robot) -> tuple[str, ...]:
@@ -50,14 +57,12 @@ def lighten(spec: mujoco.MjSpec, robot: Robot, terrain: bool = False) -> None:
         return
     legs = [_leg(spec, foot) for foot in robot.feet]
     groups = [_colliding(bodies) for bodies in (*legs, *_hands(spec, robot))]
-    feet = [geom for foot in robot.feet for geom in _colliding([spec.body(foot)])]
-    inner = {geom.name for group in groups for geom in group} - {geom.name for geom in feet}
+    soles = {foot: _soles(spec, robot, foot) for foot in robot.feet}
+    groups = [[g if g.parent.name in robot.feet else _capsule(spec, g) for g in group] for group in groups]
     for geom in spec.geoms:
-        if geom.name in inner and geom.type == mujoco.mjtGeom.mjGEOM_MESH:
-            geom.type = mujoco.mjtGeom.mjGEOM_CAPSULE  # with the mesh's name: fitted to it
         geom.contype = geom.conaffinity = 0
-    for foot in robot.feet:
-        for geom in _soles(spec, foot, [geom for geom in feet if geom.parent.name == foot]):
+    for foot, touching in soles.items():
+        for geom in touching:
             geom.conaffinity = FLOOR
             if terrain and geom.type == mujoco.mjtGeom.mjGEOM_SPHERE:
                 _round(spec, foot, geom, ROUND * robot.home_height)
@@ -73,29 +78,70 @@ def lighten(spec: mujoco.MjSpec, robot: Robot, terrain: bool = False) -> None:
                 geom.conaffinity |= bit
 
 
-def _soles(spec: mujoco.MjSpec, foot: str, geoms: Sequence[mujoco.MjsGeom]) -> Sequence[mujoco.MjsGeom]:
-    """What of a foot touches the ground: its geoms as low as its sole, or, where they are many capsules and spheres,
-    four spheres at the corners of these: a few points carry a sole as well as many, at a share of the cost."""
+def _capsule(spec: mujoco.MjSpec, geom: mujoco.MjsGeom) -> mujoco.MjsGeom:
+    """A capsule around a geom that is a mesh, in its place; another geom itself. Where the body has its mass from its
+    geoms, the mesh stays beside it for that."""
+    if geom.type != mujoco.mjtGeom.mjGEOM_MESH:
+        return geom
+    capsule = mujoco.mjtGeom.mjGEOM_CAPSULE  # with the mesh's name: fitted to it
+    if not _weighed(spec, geom.parent):
+        geom.type = capsule
+        return geom
+    return _added(
+        geom.parent, geom, type=capsule, meshname=geom.meshname, pos=geom.pos, quat=geom.quat, group=HIDDEN
+    )
+
+
+def _weighed(spec: mujoco.MjSpec, body: mujoco.MjsBody) -> bool:
+    """Whether the mass of a body comes from its geoms."""
+    from_geoms = mujoco.mjtInertiaFromGeom
+    rule = spec.compiler.inertiafromgeom
+    return rule == from_geoms.mjINERTIAFROMGEOM_TRUE or (
+        rule == from_geoms.mjINERTIAFROMGEOM_AUTO and not body.explicitinertial
+    )
+
+
+def _soles(spec: mujoco.MjSpec, robot: Robot, foot: str) -> Sequence[mujoco.MjsGeom]:
+    """What of a foot touches the ground: its geoms as low as its sole. Where they have many round ends, as capsules and
+    spheres do, four spheres at the corners of these stand for them: a few points carry a sole as well as many, at a
+    share of the cost."""
     site = spec.site(foot)
     upright = np.zeros(9)
     mujoco.mju_quat2Mat(upright, np.array(site.quat, dtype=float))
     forward, left, up = upright.reshape(3, 3).T
-    low, ends = [], []
-    for geom in geoms:
+    depths = _depths(spec, robot, foot, upright.reshape(3, 3).T)
+    deep = [(geom, d) for geom, d in zip(spec.body(foot).geoms, depths, strict=True) if _collides(geom)]
+    low, others, ends = [], [], []
+    for geom, depth in deep:
         if geom.type not in (mujoco.mjtGeom.mjGEOM_SPHERE, mujoco.mjtGeom.mjGEOM_CAPSULE):
+            others += [geom] if depth <= min(d for _, d in deep) + FLAT else []
             continue
         radius = float(geom.size[0])
         touching = [end for end in _ends_of(geom) if up @ (end - site.pos) - radius <= PATCH]
         ends += [(end, radius, geom) for end in touching]
         low += [geom] if touching else []
     if len(ends) <= CORNERS:
-        return low or geoms
+        return [*low, *others] or [geom for geom, _ in deep]
     places = np.array([place for place, _, _ in ends]) @ np.stack((forward, left), axis=1)
     span = np.maximum(np.ptp(places, axis=0), 1e-6)
     corners = dict.fromkeys(
         int(np.argmax((places / span) @ [ahead, aside])) for ahead in (1.0, -1.0) for aside in (1.0, -1.0)
     )
-    return [_sphere(spec.body(foot), *ends[i]) for i in corners]
+    return [*(_sphere(spec.body(foot), *ends[i]) for i in corners), *others]
+
+
+def _depths(spec: mujoco.MjSpec, robot: Robot, foot: str, axes: np.ndarray) -> list[float]:
+    """Height of the lowest point of each geom of a foot in axes (3, 3), by rows and in the frame of its body, of which
+    the last points up [m]."""
+    model = model_file.read(robot.mjcf).model
+    data, turned = mujoco.MjData(model), np.zeros(9)
+    first, out = int(model.body(foot).geomadr[0]), []
+    for geom in range(first, first + len(spec.body(foot).geoms)):
+        mujoco.mju_quat2Mat(turned, model.geom_quat[geom])
+        data.geom_xpos[geom] = axes @ model.geom_pos[geom]
+        data.geom_xmat[geom] = (axes @ turned.reshape(3, 3)).flatten()
+        out.append(float(lowest_points(model, data, geom)[:, 2].min()))
+    return out
 
 
 def _round(spec: mujoco.MjSpec, foot: str, geom: mujoco.MjsGeom, radius: float) -> None:
@@ -112,10 +158,16 @@ def _round(spec: mujoco.MjSpec, foot: str, geom: mujoco.MjsGeom, radius: float) 
 
 def _sphere(body: mujoco.MjsBody, place: np.ndarray, radius: float, like: mujoco.MjsGeom) -> mujoco.MjsGeom:
     """A sphere with the contact properties of another geom."""
+    return _added(
+        body, like, type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place, group=like.group
+    )
+
+
+def _added(body: mujoco.MjsBody, like: mujoco.MjsGeom, **shape: Any) -> mujoco.MjsGeom:
+    """A geom without mass that touches nothing yet, with the contact properties of another one."""
     return body.add_geom(
-        type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place, mass=0, contype=0,
-        condim=like.condim, friction=like.friction, priority=like.priority, solref=like.solref,
-        solimp=like.solimp, solmix=like.solmix, margin=like.margin, gap=like.gap, group=like.group,
+        mass=0, contype=0, condim=like.condim, friction=like.friction, priority=like.priority, solref=like.solref,
+        solimp=like.solimp, solmix=like.solmix, margin=like.margin, gap=like.gap, **shape,
     )  # fmt: skip
 
 
@@ -161,4 +213,8 @@ def _hands(spec: mujoco.MjSpec, robot: Robot) -> list[list[mujoco.MjsBody]]:
 
 def _colliding(bodies: Iterable[mujoco.MjsBody]) -> Sequence[mujoco.MjsGeom]:
     """The geoms of these bodies that collide with anything."""
-    return [geom for body in bodies for geom in body.geoms if geom.contype or geom.conaffinity]
+    return [geom for body in bodies for geom in body.geoms if _collides(geom)]
+
+
+def _collides(geom: mujoco.MjsGeom) -> bool:
+    return bool(geom.contype or geom.conaffinity)

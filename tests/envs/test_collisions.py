@@ -91,6 +91,66 @@ def test_a_sole_of_many_capsules_becomes_four_spheres_at_its_corners(tmp_path):
     assert np.allclose(model.body_inertia, full.body_inertia)
 
 
+MESH_LEG = """
+<body name="{name}_thigh" pos="0 {y} 0">
+  <joint name="{name}_hip" axis="0 1 0" range="-1 1"/>
+  <geom {leg} type="mesh" mesh="plate"/>
+  <body name="{name}_foot" pos="0 0 -0.22">
+    <joint name="{name}_ankle" axis="0 1 0" range="-1 1"/>
+    <geom name="{name}_sole" type="box" size="0.08 0.04 0.01" mass="0.3"/>
+    <geom name="{name}_toe" type="sphere" pos="0.09 0 0" size="0.01" mass="0.02"/>
+    <geom name="{name}_ankle" type="box" pos="0 0 0.05" size="0.02 0.02 0.02" mass="0.02"/>
+  </body>
+</body>
+"""
+PLATE = " ".join(f"{x} {y} {z}" for x in (-0.12, 0.12) for y in (-0.01, 0.01) for z in (-0.2, 0))
+ROBOT_OF_MESHES = """
+<mujoco><compiler angle="radian"/><asset><mesh name="plate" vertex="{plate}"/></asset><worldbody>
+  <body name="trunk" pos="0 0 0.3"><freejoint/><geom type="box" size="0.1 0.1 0.05" mass="5"/>
+    <geom type="mesh" mesh="plate" contype="0" conaffinity="0" pos="0 0 0.2"/>{legs}
+  </body></worldbody></mujoco>
+"""
+
+
+def of_meshes(tmp_path, leg: str) -> Robot:
+    """A biped with plates for legs, the collision geoms of which have a name or none, and one that is only seen."""
+    legs = "".join(
+        MESH_LEG.format(name=name, y=y, leg=leg and f'name="{name}_plate"')
+        for name, y in (("left", 0.1), ("right", -0.1))
+    )
+    (tmp_path / "plates.xml").write_text(ROBOT_OF_MESHES.format(plate=PLATE, legs=legs), encoding="utf-8")
+    return Robot.load(tmp_path / "plates.xml")
+
+
+@pytest.mark.parametrize("leg", ["named", ""])
+def test_legs_of_meshes_collide_as_capsules_and_weigh_what_the_meshes_do(tmp_path, leg):
+    robot = of_meshes(tmp_path, leg)
+    full, model = build_model(robot), light(robot)
+    thigh = model.body("left_thigh").id
+    kinds = {
+        int(model.geom_type[g])
+        for g in range(model.ngeom)
+        if model.geom_bodyid[g] == thigh and (model.geom_contype[g] or model.geom_conaffinity[g])
+    }
+    assert kinds == {int(mujoco.mjtGeom.mjGEOM_CAPSULE)}
+    assert full.body("left_thigh").mass == pytest.approx(0.24 * 0.02 * 0.2 * 1000)
+    assert np.allclose(model.body_mass, full.body_mass)
+    assert np.allclose(model.body_inertia, full.body_inertia)
+
+
+def test_what_is_only_seen_stays_as_it_is(tmp_path):
+    model = build_model(Scene({ROBOT: of_meshes(tmp_path, "")}, collisions="light"), visual=True)
+    trunk = model.body("trunk").id
+    kinds = [int(model.geom_type[g]) for g in range(model.ngeom) if model.geom_bodyid[g] == trunk]
+    assert kinds == [int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_MESH)]
+
+
+def test_a_flat_sole_beside_a_toe_touches_the_ground_and_what_is_higher_does_not(tmp_path):
+    model = light(of_meshes(tmp_path, ""))
+    ground = {model.geom(g).name for g in range(model.ngeom) if model.geom_conaffinity[g] & 1}
+    assert {name for name in ground if name.startswith("left")} == {"left_sole", "left_toe"}
+
+
 def test_a_robot_without_legs_keeps_its_collisions():
     arm = load_robot("arm")
     assert touching(light(arm)) == touching(build_model(arm))
