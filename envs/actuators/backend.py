@@ -189,6 +189,13 @@ class MotorBackend:
     def restore(self, snapshot: Snapshot, source_rows: Tensor | None = None) -> None:
         """See `Backend.restore`."""
         rows = torch.arange(self.num_envs, device=self.device) if source_rows is None else source_rows
+        for name, motion in self._motion.items():
+            for key, value in motion.items():
+                if (saved := snapshot["motors"][name][key]).shape[1:] != value.shape[1:]:
+                    raise ValueError(
+                        f"{key} of the motors of {name!r} has shape {tuple(saved.shape[1:])} in it, and here "
+                        f"{tuple(value.shape[1:])}"
+                    )
         self.inner.restore(snapshot["inner"], source_rows)
         self._motion = {
             name: {key: snapshot["motors"][name][key][rows] for key in motion}

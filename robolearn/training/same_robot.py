@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robolearn import config
 from robolearn.config.run_config import Config
+from robolearn.envs import model_file
+from robolearn.envs.robot import Robot
 from robolearn.errors import ConfigError, quote
 from robolearn.training.build import acting_robot
 
@@ -15,6 +22,56 @@ STRENGTH = ("kp", "kd", "effort")
 """What of a motor is compared."""
 NEAR = 0.01
 """Relative difference up to which two of them count as equal."""
+
+
+PHYSICAL = (
+    "qpos0", "body_parentid", "body_pos", "body_quat", "body_mass", "body_inertia", "body_ipos", "body_iquat",
+    "jnt_type", "jnt_axis", "jnt_pos", "jnt_range", "jnt_stiffness", "qpos_spring", "dof_armature", "dof_damping",
+    "dof_frictionloss", "geom_type", "geom_contype", "geom_conaffinity", "geom_size", "geom_pos", "geom_quat",
+    "geom_friction", "geom_solref", "geom_solimp", "geom_margin", "geom_gap", "mesh_vert", "site_pos", "site_quat",
+    "eq_data", "tendon_range",
+)  # fmt: skip
+"""What of a compiled model counts."""
+DIGITS = 9
+"""Decimals of it that count."""
+
+
+def robot_digest(robot: Robot) -> str:
+    """A sha256 of what a simulation takes from a robot's files, wherever they are."""
+    digest = hashlib.sha256()
+    _digest(robot, digest.update)
+    return digest.hexdigest()
+
+
+def _digest(value: Any, update: Callable[[bytes], None]) -> None:
+    if isinstance(value, Robot):
+        model = model_file.read(value.mjcf).model
+        for name in PHYSICAL:
+            update(_rounded(getattr(model, name)))
+    if isinstance(value, Path):
+        update(value.read_bytes() if value.is_file() else b"")
+    elif is_dataclass(value):
+        for each in fields(value):
+            if each.name not in ("name", "description", "source", "mjcf"):
+                update(each.name.encode())
+                _digest(getattr(value, each.name), update)
+    elif isinstance(value, Mapping):
+        for key in sorted(value):
+            update(str(key).encode())
+            _digest(value[key], update)
+    elif isinstance(value, list | tuple):
+        update(str(len(value)).encode())
+        for each in value:
+            _digest(each, update)
+    elif isinstance(value, float):
+        update(_rounded(value))
+    else:
+        update(repr(value).encode() + b";")
+
+
+def _rounded(value: Any) -> bytes:
+    """Numbers without the last bits, in which processors differ."""
+    return (np.round(np.asarray(value, dtype=np.float64), DIGITS) + 0.0).tobytes()
 
 
 def _contract(folder: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from robolearn.learners.several import Several
 from robolearn.training import checkpoint, replay
 from robolearn.training.asynchronous.pool import Stopped
 from robolearn.training.asynchronous.remote import RemoteEnvs
-from robolearn.training.build import build_env, build_external, device_of
+from robolearn.training.build import build_env, build_external, device_of, make_robot
 from robolearn.training.guard.evidence import Film
 from robolearn.training.guard.guard import KEY as GUARD
 from robolearn.training.guard.guard import Guard, Healthy, RolledBack
@@ -53,11 +53,12 @@ from robolearn.training.ranks.slow import Slow
 from robolearn.training.ranks.world import World, goes_on, joined, with_ranks
 from robolearn.training.record import Record
 from robolearn.training.same_groups import ALL, require_same_groups
-from robolearn.training.same_robot import require_same_order
+from robolearn.training.same_robot import require_same_order, robot_digest
 
 DIVERGED_SHARE = 0.001
 """Training stops where more than this share of an iteration's steps diverges."""
 
+ROBOT_FILE = "file of the robot"
 WEIGHTS_ONLY = "this checkpoint holds weights only; latest.pt holds the simulation too"
 
 
@@ -128,7 +129,7 @@ def _train(
     if isinstance(env, RemoteEnvs):
         set_threads(replace(run, torch_threads=env.torch_threads))  # not saved: the placement says it again
     learner = make_learner(run, env, env.shards if isinstance(env, RemoteEnvs) else world.shards)
-    known = {"precision": getattr(learner, "precision", None), **_policies_read(learner), **_task_file(run)}
+    known = {"precision": getattr(learner, "precision", None), **_policies_read(learner), **_files(run)}
     if not run.ranks:  # a shard is always computed by one thread
         known["torch threads"] = torch.get_num_threads()
     content = checkpoint.rows_of(copies.newest(content), run, world)
@@ -137,7 +138,7 @@ def _train(
         require_same_order(source, run, f"weights={quote(run.weights, 120)} do")
         require_same_groups(source, run, f"weights={quote(run.weights, 120)} do")
         checkpoint.start_with(run.weights, learner)
-    if run.resume is not None:
+    if run.resume is not None and world.writes:
         _require_same(run.resume, run, changes or [])
     parts = run.shards if run.ranks else 0
     if isinstance(env, RemoteEnvs) and not env.shards.single:
@@ -266,8 +267,7 @@ def _train(
 def _require_same(resumed: str, run: Config, changes: list[str]) -> None:
     """Refuse to resume with the same joints or observation groups in another order; `changes` are other settings."""
     shown = f"resume={quote(resumed, 120)} does"
-    if any(f"{key}.".startswith(("task.robot.", "robot.")) for key in changes):
-        require_same_order(checkpoint.find_run(resumed)[0], run, shown)
+    require_same_order(checkpoint.find_run(resumed)[0], run, shown)
     if any(key.rpartition(".")[2] in ALL for key in changes):
         require_same_groups(checkpoint.find_run(resumed)[0], run, shown, ALL)
 
@@ -295,6 +295,8 @@ def _restored(
     start, infos = content.get("iter", 0), content.get("infos") or {}
     saved = infos.get("numerics", known)
     differ = [*changes, *(name for name, value in known.items() if saved.get(name, value) != value)]
+    if any(f"{key}.".startswith(("task.robot.", "robot.")) for key in changes):
+        differ = [name for name in differ if name != ROBOT_FILE]  # it is not the file that was changed
     differ += [path.removeprefix("episode.") for path in lacking]
     if infos.get("shards", parts) != parts and not {"ranks", "shards"} & set(changes):
         differ.append("number of actors")
@@ -334,12 +336,15 @@ def _policies_read(learner: Learner) -> dict[str, str]:
     }
 
 
-def _task_file(run: Config) -> dict[str, str]:
-    """A digest of the file that the task comes from: one that was edited since computes something else."""
+def _files(run: Config) -> dict[str, str]:
+    """Digests of the files that the task and its robot come from: one that was edited since computes something else."""
     source = Path(run.task_name.rpartition(":")[0])
-    if source.suffix != ".py" or not source.is_file():
-        return {}
-    return {"file of the task": hashlib.sha256(source.read_bytes()).hexdigest()}
+    known = {}
+    if source.suffix == ".py" and source.is_file():
+        known["file of the task"] = hashlib.sha256(source.read_bytes()).hexdigest()
+    if run.backend_name != config.EXTERNAL:
+        known[ROBOT_FILE] = robot_digest(make_robot(run))
+    return known
 
 
 def _fewer_on_cpu(run: Config) -> int:

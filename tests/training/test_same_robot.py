@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+import yaml
 
 from robolearn import config
 from robolearn.cli import main
@@ -12,6 +15,7 @@ from robolearn.commands.exits import BAD_INPUT, OK
 from robolearn.errors import ConfigError
 from robolearn.training.build import acting_robot
 from robolearn.training.same_robot import other_motors, require_same_order
+from tests.factories import ROBOTS
 
 
 def contract(folder, joints, motors):
@@ -95,3 +99,43 @@ def test_eval_and_weights_refuse_a_robot_with_another_order_of_joints(hopper, tm
         assert main(command) == BAD_INPUT, command
         (line,) = capsys.readouterr().err.splitlines()
         assert motors[0] in line
+
+
+def test_a_resume_sees_a_robot_file_that_was_edited_since(tmp_path, monkeypatch, capsys):
+    """Its MJCF has the slider before the hinge; a delay of five control steps needs more memory than one of two."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROBOTS / "cartpole", "pole")
+    file = Path("pole/robot.yaml")
+    plain = file.read_text()
+
+    def edited(backwards=False, **motor):
+        content = yaml.safe_load(plain)
+        (only,) = content["actuators"].values()
+        only |= {"model": "explicit", **motor}
+        joints = list(content["joints"].items())
+        content["joints"] = dict(joints[::-1] if backwards else joints)
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def resumed(iterations):
+        code = main(["train", "resume=run", f"max_iterations={iterations}"])
+        said = capsys.readouterr()
+        return code, " ".join(said.out.split()), said.err
+
+    edited(delay=[0, 2])
+    assert (
+        main(
+            ["train", "task=cartpole_balance", "robot=./pole", "num_envs=8", "max_iterations=1", "output=run"]
+        )
+        == OK
+    )
+    assert "resumed at iteration 1, exactly" in resumed(2)[1]
+    edited(delay=[0, 2], effort=7.0)
+    assert "resumed at iteration 2, not bit for bit: file of the robot differs" in resumed(3)[1]
+    edited(delay=[0, 5], effort=7.0)
+    code, _, error = resumed(4)
+    assert code == BAD_INPUT
+    assert "motors" in error
+    edited(backwards=True, delay=[0, 2])
+    code, _, error = resumed(4)
+    assert code == BAD_INPUT
+    assert "hinge is joint 1" in error
