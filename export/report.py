@@ -155,7 +155,7 @@ def _answers(out: Export) -> list[tuple[str, ...]]:
         fell += "; the trained policy falls, too" * (gap.trained_survival < STAYS_UP)
     elif not gap.thorough:
         fell = f"{little}: {fell}"
-    under = " and ".join(["pushes"] * _pushed(tried) + ["randomized physics"] * bool(tried.randomize))
+    under = " and ".join(["pushes"] * _pushed(tried) + ["randomized physics"] * _varies(tried))
     moved = f"{same}; return {interval(gap.low, gap.high)} the trained policy's"
     differ = f"**yes**: outputs differ by at most {parity.recorded:.1e} of the largest action"
     return [
@@ -276,9 +276,9 @@ def _met(out: Export) -> list[str]:
     late = any(each.delay[1] for each in task.sensing.values()) or any("delay" in m for m in motors.values())
     for name, steps in delays.items():
         ms = span(*(1e3 * contract["control_dt"] * count for count in steps))
-        grown = _grown(task, "randomize") if name.startswith("action") and max(steps) else ""
+        grown = _grown(task, "randomize") if max(steps) else ""
         rows += [(name, f"{span(*steps)} control steps ({ms} ms){grown}")] * delayed
-    without = ["randomized physics"] * (not task.randomize) + ["sensor noise"] * (not noisy(task))
+    without = ["randomized physics"] * (not _varies(task)) + ["sensor noise"] * (not noisy(task))
     without += ["pushes"] * (not _pushed(task))
     items = [NO_DELAY] if not delayed and not late else []
     if "terrain" in out.manifest.get("conditions", {}):
@@ -337,6 +337,12 @@ def _sensed(name: str, each: Sensing, unit: str, dt: float) -> list[tuple[str, s
         ms = span(*(1e3 * dt * count for count in each.delay))
         rows.append((f"delay of {of}", f"{span(*each.delay)} control steps ({ms} ms)"))
     return rows
+
+
+def _varies(task: Any) -> bool:
+    """Whether a physical parameter, not an error of the sensors, is drawn at random."""
+    ranges = {name: each.range for name, each in task.randomize.items() if name not in SENSOR_ERRORS}
+    return any(low < high for low, high in ranges.values())
 
 
 def _grown(task: Any, curriculum: str) -> str:

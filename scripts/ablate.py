@@ -22,6 +22,7 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
 # isort: split
 import torch
+from shared import in_folder
 from walking import NOMINAL, PERTURBED, PUSHES, count, first_walk, measure, number, trace
 
 from robolearn import config
@@ -148,9 +149,9 @@ def withstood(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--num-envs", type=int, default=1024)
+    parser.add_argument("--num-envs", type=count, default=1024)
     parser.add_argument("--steps", type=float, default=4.6, help="environment steps per run, in millions")
-    parser.add_argument("--checkpoints", type=int, default=18, help="checkpoints per run")
+    parser.add_argument("--checkpoints", type=count, default=18, help="checkpoints per run")
     parser.add_argument("--episodes", type=count, default=128, help="episodes of 20 s per checkpoint")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the evaluation"
     )
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--json", type=in_folder, help="also write the numbers here")
     arguments = parser.parse_args()
     variants = GROUPS if arguments.randomization else VARIANTS
     if unknown := [name for name in arguments.only if name not in variants]:

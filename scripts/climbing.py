@@ -17,13 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
 # isort: split
 import torch
+from shared import in_folder
 from walking import NOMINAL, count, unrandomized
 
 from robolearn.core.env import Env
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=count, default=256, help="tries on each obstacle")
     parser.add_argument("--speed", type=float, default=0.6, help="commanded speed [m/s]")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting to change")
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--json", type=in_folder, help="also write the numbers here")
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="obstacles with it in their name"
     )

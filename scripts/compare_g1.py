@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shared import cores, machine, stop
+from shared import cores, in_folder, machine, stop
 
 FOREVER = 1_000_000
 """Iterations; nothing is trained to its end."""
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="shortest turn [s]")
     parser.add_argument("--folder", type=Path, help="keep runs and logs here; it must not exist")
-    parser.add_argument("--json", type=Path, help="also write the rates here")
+    parser.add_argument("--json", type=in_folder, help="also write the rates here")
     args = parser.parse_args()
     if min(args.num_envs, args.rounds) < 1 or args.seconds < 0:
         stop(2, "--num-envs and --rounds must be 1 or more, --seconds 0 or more")

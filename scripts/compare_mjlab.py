@@ -24,7 +24,7 @@ from typing import Any
 
 from compare_mjlab.channel import Side, SideFailed, environment
 from compare_mjlab.table import report, summary
-from shared import cores, machine, stop
+from shared import cores, in_folder, machine, stop
 
 TASK = "Mjlab-Velocity-Flat-Unitree-G1"
 VERSION = "1.6"
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch on each side; 0: all cores")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep the exported robot and the logs here")
-    parser.add_argument("--json", type=Path, help="also write the results here")
+    parser.add_argument("--json", type=in_folder, help="also write the results here")
     args = parser.parse_args()
     if min(args.num_envs, args.iterations) < 1 or args.warmup < 0:
         stop(2, "--num-envs and --iterations must be 1 or more, --warmup 0 or more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import sys
@@ -21,6 +22,18 @@ def machine(gpu: str | None) -> str:
     lines = path.read_text().splitlines() if path.exists() else []
     cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
     return f"{cpu}, {cores()} cores" + (f", {gpu}" if gpu else "")
+
+
+def in_folder(text: str) -> Path:
+    """A file to write, from the command line; its folder must be there before hours of measurements, not after.
+
+    Raises:
+        argparse.ArgumentTypeError: the folder does not exist, or the path is one.
+    """
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
+    return path
 
 
 def cores() -> int:

@@ -24,6 +24,7 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 
 # isort: split
 import torch
+from shared import in_folder
 
 from robolearn.commands.evaluate import summarize
 from robolearn.envs.parameters import PARAMETERS
@@ -292,6 +293,10 @@ def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> l
     folder, _ = checkpoint.find_run(run)
     sure = False
     paths = sorted((folder / "checkpoints").glob("*.pt"))
+    if not paths:
+        raise ConfigError(
+            f"{run}: there is nothing in {folder / 'checkpoints'}; a curve needs a run's checkpoints"
+        )
     for path in paths:
         if briefly and sure and path != paths[-1]:
             continue
@@ -382,7 +387,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting to change")
     parser.add_argument("--pushes", action="store_true", help="gates under pushes too")
     parser.add_argument("--picture", type=Path, help="output of curve")
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--json", type=in_folder, help="also write the numbers here")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     options = (arguments.set, arguments.episodes)

@@ -144,7 +144,15 @@ def swing_height(state: State, ctx: Context, height: Height) -> Tensor:
 
 
 def air_time(state: State, ctx: Context, least: Positive, most: Positive) -> Tensor:
-    """Time in the air beyond `least` and up to `most` [s] of the feet that touch down in this step, summed (N,) [s]."""
+    """Time in the air beyond `least` and up to `most` [s] of the feet that touch down in this step, summed (N,) [s].
+
+    Raises:
+        ConfigError: `least` is not below `most`: every touch-down would cost.
+    """
+    if least >= most:
+        raise ConfigError(
+            f"task.rewards.air_time.least={least:g} must be below task.rewards.air_time.most={most:g}"
+        )
     past = ctx.task_state
     down = past["contact"] & ~past["last_contact"]
     return (down * (past["air_time"].clamp(least, most) - least)).sum(dim=1) * moving(state, ctx)

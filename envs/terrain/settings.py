@@ -175,6 +175,14 @@ class Terrain:
                     f"terrain.step_width={self.step_width:g}, {beside}"
                 )
         rows = [self.difficulty_of(row) for row in range(self.rows)]
+        for hard in rows if "stepping_stones" in made else ():
+            gap, stone = (self.count(low + (high - low) * hard) for low, high in (self.gap, self.stone_width))
+            places = range(self.inner + 1, self.outer)
+            if gap and not any((place + stone // 2) % (gap + stone) >= stone for place in places):
+                raise ConfigError(
+                    f"terrain.size={self.size:g} has no room for a gap between stones of stepping_stones, "
+                    f"terrain.stone_width={list(self.stone_width)}, {beside}"
+                )
         widths = [self.gap[0] + (self.gap[1] - self.gap[0]) * hard for hard in rows]
         gap = max(map(self.count, widths))
         if "gaps" in made and gap and room - 1 < self.count(self.ledge) + gap:

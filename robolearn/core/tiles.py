@@ -40,6 +40,7 @@ class Tiles:
         """The surface, for terms."""
         self._levels, self._num_envs, self._device = levels, num_envs, device
         self._first_env = shards.mine.start * (num_envs // shards.count)
+        self._total = shards.total * (num_envs // shards.count)
         if terrain is not None:
             self._origins = torch.tensor(terrain.heights.origins, device=device)
             reach = torch.tensor(terrain.heights.reach, device=device)
@@ -51,7 +52,8 @@ class Tiles:
             return own
         number = torch.arange(self._num_envs, device=self._device) + self._first_env
         columns, levels = self.terrain.columns, self.terrain.start_level + 1
-        return {**own, ROW: number // columns % levels, COLUMN: number % columns}
+        column = number % columns if self._total >= columns else number * columns // self._total
+        return {**own, ROW: number // columns % levels, COLUMN: column}
 
     @property
     def names(self) -> tuple[str, ...]:

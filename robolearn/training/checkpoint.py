@@ -41,6 +41,10 @@ SIMULATED = ("memory", "noise", "recent", "teacher_memory", "opponents")
 """Keys of a learner's state that belong to the simulated environments; dropped where the simulation is not restored."""
 
 
+OTHERS = "env of others"
+"""Key of a simulation in which no rank has the robots that it has now: only levels of curricula are taken from it."""
+
+
 def new_run_folder(task_name: str, output: str | None) -> Path:
     """Create the folder of a new run: `output`, or runs/TASK/TIME.
 
@@ -160,7 +164,7 @@ def rows_of(content: dict[str, Any] | None, run: Config, world: World) -> dict[s
         parts = {"env": world.my_rows(env)}
         parts |= {name: world.my_rows(content[name], dim) for name, dim in rows.items()}
     kept = {name: value for name, value in content.items() if name not in rows and name != "env"}
-    return {**kept, **parts}
+    return {**kept, **(parts or {OTHERS: env})}
 
 
 def local(iteration: int, learner: Any, env: Any, infos: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +225,10 @@ def restore(content: dict[str, Any], learner: Any, env: Any, changes: Iterable[s
     if not simulated:
         if keeps_levels(content, env, changed):
             with _damage_named():
-                env.keep_levels(saved, not any(f"{key}.".startswith("task.terrain.") for key in changed))
+                env.keep_levels(
+                    saved or content[OTHERS],
+                    not any(f"{key}.".startswith("task.terrain.") for key in changed),
+                )
         return False
     try:
         env.restore(saved)
@@ -241,7 +248,7 @@ def keeps_levels(content: dict[str, Any], env: Any, changes: Iterable[str]) -> b
     one, of the same task, robot and curricula."""
     others = ("task.curricula", "task.robot", "robot")
     same = all(key != "task" and not f"{key}.".startswith(tuple(f"{o}." for o in others)) for key in changes)
-    return bool(content.get("env")) and same and bool(getattr(env, "levels", ()))
+    return bool(content.get("env") or content.get(OTHERS)) and same and bool(getattr(env, "levels", ()))
 
 
 def start_with(run: str, learner: Any) -> None:

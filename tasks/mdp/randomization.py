@@ -114,6 +114,11 @@ class Randomized(Parts):
             )
         if self.seconds[0] > self.seconds[1]:
             raise ValueError(f"{where}.seconds={list(self.seconds)}: the ends are swapped")
+        if self.when != "interval" and self.seconds != type(self).seconds:
+            raise ValueError(
+                f"{where}.seconds={list(self.seconds)} is the time between draws within an episode, and {where}.when="
+                f"{self.when} draws at no other time; add {where}.when=interval, or leave it out"
+            )
 
     def draw(self, num_envs: int, random: Random) -> Tensor:
         """(N,) values."""

@@ -130,6 +130,7 @@ def test_at_a_quarter_of_its_level_a_parameter_is_a_quarter_of_the_way_from_its_
         ("{mass_scale:{range:[1,2],distribution:normal}}", "distribution"),
         ("{mass_scale:{range:[1,2],sigma:1}}", "sigma"),
         ("{com_x:{range:[-0.1,0.1],distribution:log_uniform}}", "log_uniform"),
+        ("{mass_scale:{range:[1,2],seconds:[1,2]}}", "seconds"),
         ("{payload:[0,1]}", "payload"),
         ("{robot/gravity_roll:[0,0.1]}", "gravity_roll"),
         ("{robot/armature_scale/elbow:[1,2]}", "elbow"),

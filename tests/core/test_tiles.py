@@ -11,6 +11,7 @@ import torch
 from robolearn import config
 from robolearn.core.env import Env
 from robolearn.core.measurable import reads
+from robolearn.core.shards import Shards
 from robolearn.core.tiles import COLUMN, ROW, Tiles
 from robolearn.envs.mujoco.backend import MujocoBackend
 from robolearn.envs.terrain import Terrain
@@ -68,6 +69,13 @@ def test_levels_rise_and_fall_within_the_rows_and_a_random_row_follows_the_last(
         assert there.origins[2].tolist() == pytest.approx(terrain.heights.origins[row, 0].tolist())
         seen.add(row)
     assert seen == {0, 1, 2}
+
+
+def test_fewer_environments_than_columns_are_spread_over_all_kinds_also_on_two_ranks():
+    terrain = Terrain(rows=2, columns=8, border=1.0)
+    assert Tiles(terrain, True, 4, CPU).added_to({})[COLUMN].tolist() == [0, 2, 4, 6]
+    parts = [Tiles(terrain, True, 2, CPU, Shards(2, range(rank, rank + 1))) for rank in range(2)]
+    assert [tiles.added_to({})[COLUMN].tolist() for tiles in parts] == [[0, 2], [4, 6]]
 
 
 def test_a_higher_start_level_deals_out_the_first_rows():

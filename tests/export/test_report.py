@@ -29,6 +29,7 @@ from robolearn.runtime.measure import statistics
 from robolearn.runtime.picture import draw_latency
 from robolearn.simulation import sim2sim
 from robolearn.tasks.mdp.observations import projected_gravity
+from robolearn.tasks.mdp.randomization import Randomized
 from robolearn.training.build import make_env
 from tests.simulation.test_sim2sim import side
 
@@ -291,6 +292,12 @@ def test_randomization_in_training_is_stated_with_units(humanoid):
     ):
         assert row in said
     assert "Trained without randomized" not in said
+
+
+def test_errors_of_sensors_and_parameters_that_do_not_vary_are_no_randomized_physics(humanoid, monkeypatch):
+    ranges = {"imu_tilt": Randomized((0.0, 0.03)), "friction": Randomized((0.8, 0.8))}
+    monkeypatch.setattr(humanoid.config.task, "randomize", ranges)
+    assert "Trained without randomized physics" in section(report(made(humanoid)), "Conditions in training")
 
 
 def test_ranges_are_those_of_training_not_of_the_closed_loop(humanoid):

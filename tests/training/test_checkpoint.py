@@ -21,6 +21,7 @@ from robolearn.tasks.cartpole import CartpoleBalance
 from robolearn.tasks.humanoid_walk import HumanoidWalk
 from robolearn.training import checkpoint, train
 from robolearn.training.build import build_env
+from robolearn.training.ranks.world import ALONE
 
 
 class Bomb:
@@ -305,6 +306,11 @@ def test_curricula_go_on_at_their_mean_levels_where_the_simulation_does_not():
     lower = training(2, "task.curricula.pushes.most=1.0", "task.curricula.pushes.full=1.0")
     lower.keep_levels(content["env"])
     assert lower.state.per_env["level_pushes"].tolist() == [1.0, 1.0]
+    ranks = config.resolve(["task=humanoid_walk", "num_envs=8", "ranks=1", "shards=2"])
+    of_rank = checkpoint.rows_of(content, ranks, ALONE)
+    other = training(8)
+    assert checkpoint.restore(of_rank, PPO(other, PPOConfig()), other, ["num_envs", "ranks"]) is False
+    assert other.state.per_env["level_pushes"].tolist() == [1.5] * 8
     weights = {name: value for name, value in content.items() if name != "env"}
     other = training(4)
     assert checkpoint.restore(weights, PPO(other, PPOConfig()), other) is False

@@ -33,8 +33,8 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Wanted KL divergence of the last epoch from the policy that collected the batch, within a factor of two."""
     final_kl: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
     """Wanted KL divergence at the end of the task's curricula; the wanted one falls from `desired_kl` to it in
-    proportion to their levels. Long steps learn to walk sooner, short ones average over more samples. 0: `desired_kl`
-    throughout."""
+    proportion to their levels. Long steps learn to walk sooner, short ones average over more samples. 0, or without
+    curricula: `desired_kl` throughout."""
     max_kl: float = field(default=0.06, metadata={"above": 0.0, "max": 1e9})
     """KL divergence from the policy that collected the batch at which the iteration takes no further gradient steps."""
     min_learning_rate: float = field(default=1e-5, metadata={"above": 0.0, "max": 1.0})
@@ -69,7 +69,8 @@ class PPOConfig(PreferenceConfig, SelfPlayConfig):
     """Standard deviation of the actions at the start. None is below 0.05, whatever is asked for."""
     final_std: float = field(default=0.0, metadata={"min": 0.0, "max": 10.0})
     """Largest standard deviation at the end of the task's curricula; the bound falls from `init_std` to it with their
-    levels. A policy that explores much relies on its noise, and its mean, which the robot gets, does worse. 0: none."""
+    levels. A policy that explores much relies on its noise, and its mean, which the robot gets, does worse. 0, or
+    without curricula: none."""
     mean_bound: float = field(default=0.0, metadata={"min": 0.0, "max": 1e6})
     """Mean actions further from 0 cost `mean_bound_coef` times the square of the rest. Larger ones change nothing
     where motors saturate, and a policy that sees its last action can drive itself to ever larger ones. 0: none."""

@@ -193,6 +193,13 @@ def test_gaps_without_room_for_a_ledge_and_a_gap_are_refused():
     assert np.flatnonzero(last < -0.5).tolist() == [18, 19, 20, 21]
 
 
+def test_stones_without_room_for_a_gap_between_them_are_refused():
+    # A stone of 10 m on a tile of 8 m leaves no pit; one of 0.9 m does in each row.
+    with pytest.raises(ConfigError, match=r"^terrain\.size=8 has no room for a gap between stones "):
+        Terrain(kinds={"stepping_stones": 1}, stone_width=(0.9, 10.0))
+    assert Terrain(kinds={"stepping_stones": 1}, stone_width=(0.9, 0.9)).kind_of[0] == "stepping_stones"
+
+
 def test_a_gap_of_nothing_is_no_gap():
     assert profile("gaps", gap=(0.0, 0.0)) == [0.0] * 41
     stones = one("stepping_stones", gap=(0.0, 0.0), stone_width=(0.4, 0.4), stone_offset=(0.0, 0.0))
