@@ -489,7 +489,9 @@ def _show_latency(out: Export) -> None:
     said = {True: "ok", False: "over", None: "warn"}[out.verdict.fits]
     if out.verdict.basis == "modelled" and out.verdict.fits:
         said = "model"  # a model is not a measurement, so not `ok`
-    show(said, "latency", "; ".join(out.verdict.lines[:2]))
+    subject, *compared = out.verdict.lines
+    told = [line for line in compared if " is over " in line] or compared[:1]
+    show(said, "latency", "; ".join([subject, *told]))
 
 
 def _write_latency(folder: Path, out: Export) -> None:

@@ -317,7 +317,7 @@ class Task:
                     f"observations.{group} holds {twice[0]!r} twice with a history; give one another name"
                 )
         self._check_commands()
-        policy = {item.name for item in self.items("policy")}
+        policy = list(dict.fromkeys(item.name for item in self.items("policy")))
         for name in self.noise:
             if name not in policy:
                 raise ValueError(

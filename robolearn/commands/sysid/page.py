@@ -59,7 +59,14 @@ def _parameters(result: Result) -> Section:
         nominal = f"{one.unknown.nominal[0]:.4g}"
         if one.reason:
             rows.append(
-                [name, Cell("not told", NOTED), f"near nominal: {one.value:.4g}", nominal, unit, one.reason]
+                [
+                    name,
+                    Cell("not told", NOTED),
+                    f"held by its prior: {one.value:.4g}",
+                    nominal,
+                    unit,
+                    one.reason,
+                ]
             )
             continue
         rows.append([name, f"{one.value:.4g}", f"{one.low:.4g} to {one.high:.4g}", nominal, unit, one.remark])

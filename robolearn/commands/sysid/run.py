@@ -67,7 +67,8 @@ def run(
     result = solve.identify(made, recorded, items, share, timestep, print)
     print("\n".join(table(result)))
     for one in result.untold:
-        print(f"not told  {one.unknown.name} (stays near nominal, {one.value:.3g} {one.unit}): {one.reason}")
+        near = f"here {one.value:.3g}, nominal {one.unknown.nominal[0]:.3g} {one.unit}".rstrip()
+        print(f"not told  {one.unknown.name} ({near}): {one.reason}")
     if strict and result.untold:
         raise ConfigError(
             f"the logs cannot tell {listing([one.unknown.name for one in result.untold], 8)}; with --strict nothing "
