@@ -150,9 +150,7 @@ def air_time(state: State, ctx: Context, least: Positive, most: Positive) -> Ten
         ConfigError: `least` is not below `most`: every touch-down would cost.
     """
     if least >= most:
-        raise ConfigError(
-            f"task.rewards.air_time.least={least:g} must be below task.rewards.air_time.most={most:g}"
-        )
+        raise ConfigError(f"least={least:g} must be below most={most:g}")
     past = ctx.task_state
     down = past["contact"] & ~past["last_contact"]
     return (down * (past["air_time"].clamp(least, most) - least)).sum(dim=1) * moving(state, ctx)

@@ -74,19 +74,36 @@ def test_gates_are_without_whatever_pushes_delays_and_physics_a_run_trained_with
                      "robot/armature_scale": (1, 1)}  # fmt: skip
 
 
-@pytest.mark.parametrize("script", ["walking.py", "climbing.py", "ablate.py", "ship.py"])
-@pytest.mark.parametrize("episodes", ["0", "-1", "all"])
-def test_no_script_judges_a_policy_by_no_episodes(script, episodes, monkeypatch, capsys):
+def refused(script, words, monkeypatch, capsys):
+    """What a script prints that is started with these words, and ends with exit code 2."""
     import runpy
 
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    words = {"walking.py": ["gates", "RUN"], "climbing.py": ["RUN"], "ablate.py": ["--output", "OUT"],
-             "ship.py": ["unitree_go1"]}[script]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", [script, *words, "--episodes", episodes])
+    monkeypatch.setattr(sys, "argv", [script, *words])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(SCRIPTS / script), run_name="__main__")
     assert ended.value.code == 2
-    assert "--episodes" in capsys.readouterr().err
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", ["walking.py", "climbing.py", "ablate.py", "ship.py"])
+@pytest.mark.parametrize("episodes", ["0", "-1", "all"])
+def test_no_script_judges_a_policy_by_no_episodes(script, episodes, monkeypatch, capsys):
+    words = {"walking.py": ["gates", "RUN"], "climbing.py": ["RUN"], "ablate.py": ["--output", "OUT"],
+             "ship.py": ["unitree_go1"]}[script]  # fmt: skip
+    assert "--episodes" in refused(script, [*words, "--episodes", episodes], monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("option", ["--num-envs", "--checkpoints"])
+def test_an_ablation_of_nothing_is_refused(option, monkeypatch, capsys):
+    assert option in refused("ablate.py", ["--output", "OUT", option, "0"], monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("script", ["walking.py", "climbing.py", "ablate.py"])
+def test_measurements_that_could_not_be_written_are_not_begun(script, monkeypatch, capsys, tmp_path):
+    words = {"walking.py": ["gates", "RUN"], "climbing.py": ["RUN"], "ablate.py": ["--output", "OUT"]}[script]
+    missing = tmp_path / "missing" / "out.json"
+    assert str(missing) in refused(script, [*words, "--json", str(missing)], monkeypatch, capsys)
 
 
 @pytest.mark.slow

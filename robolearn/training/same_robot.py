@@ -1,4 +1,5 @@
-"""Whether a robot is the one that a policy was trained with: its joints in that order, and motors as strong."""
+"""Whether a robot is the one that a policy was trained with: its joints in that order, motors as strong, its files as
+they were."""
 
 from __future__ import annotations
 

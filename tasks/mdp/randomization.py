@@ -116,8 +116,8 @@ class Randomized(Parts):
             raise ValueError(f"{where}.seconds={list(self.seconds)}: the ends are swapped")
         if self.when != "interval" and self.seconds != type(self).seconds:
             raise ValueError(
-                f"{where}.seconds={list(self.seconds)} is the time between draws within an episode, and {where}.when="
-                f"{self.when} draws at no other time; add {where}.when=interval, or leave it out"
+                f"{where}.seconds={list(self.seconds)} is the time between two draws within an episode, and with "
+                f"when={self.when} there is one; add {where}.when=interval, or leave seconds out"
             )
 
     def draw(self, num_envs: int, random: Random) -> Tensor:

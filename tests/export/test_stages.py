@@ -7,6 +7,7 @@ import json
 import operator
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ import torch
 from robolearn.cli import main
 from robolearn.export import bundle as bundles
 from robolearn.export import profiles, stages
+from robolearn.export.latency.latency import Verdict
 from robolearn.export.onnx import graph
 from robolearn.export.profiles import PROFILES
 from tests.export.conftest import QUICK, export, nothing_left, without_normalizer
@@ -339,3 +341,14 @@ def test_a_dynamic_shape_is_code_2(run, capfd, monkeypatch):
     code, said = export(capfd, run)
     assert (code, "dynamic shape ['batch', 4]" in said) == (2, True), said
     assert nothing_left(run)
+
+
+@pytest.mark.parametrize(
+    ("fits", "shown"), [(False, "max 5.24 ms is over 2 ms"), (True, "p50 0.36 ms is within 1 ms")]
+)
+def test_the_line_about_latency_shows_what_is_over_the_budget_or_the_median(fits, shown, capsys):
+    compared = ["p50 0.36 ms is within 1 ms"] + ["max 5.24 ms is over 2 ms"] * (not fits)
+    verdict = Verdict(fits, "measured-on-target", ("measured on a board", *compared))
+    stages._show_latency(SimpleNamespace(measured=[], verdict=verdict))
+    said = capsys.readouterr().out
+    assert [line for line in compared if line in said] == [shown]

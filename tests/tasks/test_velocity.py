@@ -143,6 +143,12 @@ def striding(up: tuple[bool, ...], air: tuple[float, ...], stance: tuple[float, 
     return rewards(task, state, ctx), full, most
 
 
+def test_an_air_time_of_which_the_least_is_not_below_the_most_is_refused_by_name(make_env):
+    run = config.resolve(["task=velocity", "task.rewards.air_time.least=0.5"])  # most is 0.35
+    with pytest.raises(ConfigError, match=r"air_time.*least=0\.5.*most=0\.35"):
+        make_env(run.task, num_envs=1)
+
+
 def test_a_stride_is_worth_the_time_since_the_last_foot_changed():
     found, full, _ = striding((True, False), (0.1, 0.0), (0.0, 0.3))
     assert found["striding"] == pytest.approx(0.1 / full)
