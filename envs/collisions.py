@@ -58,7 +58,7 @@ def lighten(spec: mujoco.MjSpec, robot: Robot, terrain: bool = False) -> None:
     legs = [_leg(spec, foot) for foot in robot.feet]
     groups = [_colliding(bodies) for bodies in (*legs, *_hands(spec, robot))]
     soles = {foot: _soles(spec, robot, foot) for foot in robot.feet}
-    groups = [[g if g.parent.name in robot.feet else _capsule(spec, g) for g in group] for group in groups]
+    groups = [[g if g.parent.name in robot.feet else _capsule(g) for g in group] for group in groups]
     for geom in spec.geoms:
         geom.contype = geom.conaffinity = 0
     for foot, touching in soles.items():
@@ -78,27 +78,13 @@ def lighten(spec: mujoco.MjSpec, robot: Robot, terrain: bool = False) -> None:
                 geom.conaffinity |= bit
 
 
-def _capsule(spec: mujoco.MjSpec, geom: mujoco.MjsGeom) -> mujoco.MjsGeom:
-    """A capsule around a geom that is a mesh, in its place; another geom itself. Where the body has its mass from its
-    geoms, the mesh stays beside it for that."""
+def _capsule(geom: mujoco.MjsGeom) -> mujoco.MjsGeom:
+    """A capsule around a geom that is a mesh, beside it; another geom itself. The mesh still gives its body its mass,
+    where the file states none, and its looks."""
     if geom.type != mujoco.mjtGeom.mjGEOM_MESH:
         return geom
-    capsule = mujoco.mjtGeom.mjGEOM_CAPSULE  # with the mesh's name: fitted to it
-    if not _weighed(spec, geom.parent):
-        geom.type = capsule
-        return geom
-    return _added(
-        geom.parent, geom, type=capsule, meshname=geom.meshname, pos=geom.pos, quat=geom.quat, group=HIDDEN
-    )
-
-
-def _weighed(spec: mujoco.MjSpec, body: mujoco.MjsBody) -> bool:
-    """Whether the mass of a body comes from its geoms."""
-    from_geoms = mujoco.mjtInertiaFromGeom
-    rule = spec.compiler.inertiafromgeom
-    return rule == from_geoms.mjINERTIAFROMGEOM_TRUE or (
-        rule == from_geoms.mjINERTIAFROMGEOM_AUTO and not body.explicitinertial
-    )
+    fitted = {"type": mujoco.mjtGeom.mjGEOM_CAPSULE, "meshname": geom.meshname}
+    return _added(geom.parent, geom, **fitted, pos=geom.pos, quat=geom.quat, group=HIDDEN)
 
 
 def _soles(spec: mujoco.MjSpec, robot: Robot, foot: str) -> Sequence[mujoco.MjsGeom]:

@@ -138,11 +138,17 @@ def test_legs_of_meshes_collide_as_capsules_and_weigh_what_the_meshes_do(tmp_pat
     assert np.allclose(model.body_inertia, full.body_inertia)
 
 
-def test_what_is_only_seen_stays_as_it_is(tmp_path):
-    model = build_model(Scene({ROBOT: of_meshes(tmp_path, "")}, collisions="light"), visual=True)
-    trunk = model.body("trunk").id
-    kinds = [int(model.geom_type[g]) for g in range(model.ngeom) if model.geom_bodyid[g] == trunk]
-    assert kinds == [int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_MESH)]
+def test_what_is_seen_of_a_robot_stays_as_it_is(tmp_path):
+    robot = of_meshes(tmp_path, "")
+
+    def seen(collisions: str) -> list[tuple[int, int]]:
+        """Body and type of what is drawn: groups 0 to 2, of the robot."""
+        model = build_model(Scene({ROBOT: robot}, collisions=collisions), visual=True)
+        drawn = [g for g in range(model.ngeom) if model.geom_group[g] < 3 and model.geom_bodyid[g]]
+        return [(int(model.geom_bodyid[g]), int(model.geom_type[g])) for g in drawn]
+
+    assert seen("light") == seen("all")
+    assert [kind for _, kind in seen("light")].count(int(mujoco.mjtGeom.mjGEOM_MESH)) == 3
 
 
 def test_a_flat_sole_beside_a_toe_touches_the_ground_and_what_is_higher_does_not(tmp_path):
