@@ -413,8 +413,8 @@ class Velocity(Task):
         return self.astride(robot, self.stance_width), self.astride(robot, self.step_width)
 
     def narrow(self, state: State, ctx: Context) -> Tensor:
-        """Feet closer together than `stance_width` and `step_width` ask for, see `narrow` (N,); 0 for a robot with an
-        odd number of feet."""
+        """By what share the feet are closer together than `stance_width` and `step_width` ask for (N,); 0 for a robot
+        with an odd number of feet."""
         robot = ctx.robot.spec
         if len(robot.feet) % 2:
             return torch.zeros_like(ctx.episode_time)
@@ -428,7 +428,8 @@ class Velocity(Task):
         return ctx.above_ground(state.robot.foot_pos)
 
     def foot_clearance(self, state: State, ctx: Context, height: Share) -> Tensor:
-        """How far moving feet are from their height above what they have to clear, see `foot_clearance` (N,)."""
+        """How far moving feet are from `height` above what they have to clear, weighted by their speed, summed (N,)
+        [m^2/s]; `height` is a share of the base's height in the home pose."""
         return foot_clearance(state, ctx, self.feet_above(state, ctx), height)
 
     def crouching(self, state: State, ctx: Context, height: Share) -> Tensor:
@@ -449,7 +450,8 @@ class Velocity(Task):
         return track_velocity(state, ctx, std=parameters.get("std", TRACKED))
 
     def striding(self, state: State, ctx: Context, full: Positive, most: Positive) -> Tensor:
-        """Striding *while* moving as commanded (N,): neither alone earns it."""
+        """How far the feet are into a stride, times how well the robot moves as commanded (N,):
+        neither alone earns it."""
         return striding(state, ctx, full, most) * self.tracked(state, ctx)
 
     def steadiness(self, ctx: Context) -> Tensor | float:
@@ -462,16 +464,18 @@ class Velocity(Task):
         return 1.0 if level is None else (level / self.curricula["pushes"].complete).clamp(max=1.0)
 
     def stepping(self, state: State, ctx: Context, free: Share) -> Tensor:
-        """Feet off the ground while the robot should stand still, see `stepping`, times `steadiness` (N,)."""
+        """Share of the feet off the ground, beyond `free`, while the robot should stand still, times the share of the
+        pushes that it withstands (N,)."""
         return stepping(state, ctx, free) * self.steadiness(ctx)
 
     def slip_speed(self, state: State, ctx: Context) -> Tensor:
-        """Speed of the feet in contact, see `slip_speed`, times `steadiness` (N,): a robot that cannot walk yet has to
-        try steps."""
+        """Speed along the ground of the feet in contact, summed (N,) [m/s], times the share of the pushes that it
+        withstands: a robot that cannot walk yet has to try steps."""
         return slip_speed(state, ctx) * self.steadiness(ctx)
 
     def still(self, state: State, ctx: Context, std: Positive) -> Tensor:
-        """How still the base is while the robot should stand still, times `steadiness` (N,)."""
+        """How still the base is while the robot should stand still (N,), times the share of the pushes that it
+        withstands: 1 at rest, exp(-1) at a speed of `std` [m/s]."""
         return still(state, ctx, std) * self.steadiness(ctx)
 
     def staying_up(self, state: State, ctx: Context, rise: Change, drop: Change) -> Tensor:

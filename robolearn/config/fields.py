@@ -60,6 +60,10 @@ class Parts(abc.ABC):
         None where there is no such form."""
         return None
 
+    def meaning(self) -> str:
+        """What it is, in a sentence for the user; nothing where there is nothing to say."""
+        return ""
+
     def plain(self) -> Any:
         """As it is saved: a dictionary of its settings, or the first one where there is no other."""
         values = {name: setting.value for name, setting in self.settings().items()}

@@ -100,9 +100,10 @@ def render(content: Mapping[str, Any], node: Any) -> str:
     column = min(44, max(len(line) for line, _ in rows)) + 2
     text = []
     for line, doc in rows:
-        first, *rest = textwrap.wrap(doc, max(40, _WIDTH - 2 - column)) or [""]
-        text.append(f"{line:<{column}}{'' if len(line) < column else '  '}# {first}" if first else line)
-        text += [f"{'':<{column}}# {more}" for more in rest]
+        words = textwrap.wrap(doc, max(40, _WIDTH - 2 - column))
+        beside = words.pop(0) if words and len(line) < column else ""
+        text.append(f"{line:<{column}}# {beside}" if beside else line)
+        text += [f"{'':<{column}}# {more}" for more in words]
     return "\n".join(text) + "\n"
 
 
@@ -116,7 +117,7 @@ def _rows(content: Mapping[str, Any], node: Any, indent: int, rows: list[tuple[s
             rows.append((f"{name}:", doc))
             _rows(value, inner, indent + 2, rows)
         else:
-            rows.append((f"{name}: {_flow(value)}", doc))
+            rows.append((f"{name}: {_flow(value)}", inner.meaning() if isinstance(inner, Parts) else doc))
 
 
 def _flow(value: Any) -> str:

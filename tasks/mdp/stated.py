@@ -4,6 +4,7 @@ settings."""
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,9 @@ from typing import Any, ClassVar, Self
 from robolearn.config.fields import Parts, Setting, apply
 from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, did_you_mean, listing
+
+_SENTENCE = re.compile(r".*?(?:\.(?= |$)|$)")
+_SHAPE = re.compile(r" \(N[^()]*\)(?: bool)?")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,13 @@ class StatedTerm(Parts):
         if _is_method(function):
             function = getattr(task, function.__name__)
         return partial(function, **self.parameters) if self.parameters else function
+
+    def meaning(self) -> str:
+        """The first sentence of the function's docstring, without the shapes."""
+        # What is no plain function, such as a `partial`, has the docstring of its class.
+        told = self.function.__doc__ if isinstance(self.function, FunctionType) else None
+        first = _SENTENCE.match(" ".join((told or "").split("\n\n")[0].split()))
+        return _SHAPE.sub("", first.group()) if first else ""
 
     def settings(self) -> dict[str, Setting]:
         """The setting that stands for all, `head`, and the parameters."""

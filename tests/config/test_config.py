@@ -233,6 +233,18 @@ def test_show_has_the_docstrings_of_the_fields_as_comments() -> None:
     assert len(columns) == 1  # aligned
 
 
+def test_show_says_what_each_reward_is() -> None:
+    text = config.show(config.resolve(["task=velocity"]))
+    told = {line.split(":")[0].strip(): line for line in text.splitlines()}
+    assert told["upright"].endswith("# How level the base is: 1 level, exp(-1) at a lean whose sine")
+    assert told["posture"].endswith(
+        "# Closeness of the joints to the pose to stand or to walk in."
+    )  # a method
+    assert told["air_time"].endswith("}")  # too long for a comment beside it
+    assert "# Time in the air beyond `least`" in text
+    assert "(N,)" not in text
+
+
 def write(tmp_path: Path, **changes: Any) -> Path:
     content = config.to_dict(config.resolve(["task=cartpole_balance"]))
     for key, value in changes.items():

@@ -56,6 +56,20 @@ def test_a_term_may_be_an_object_without_a_hash():
     assert stated.bound(None).keywords == {"std": 0.1}
 
 
+def test_the_meaning_of_a_term_is_the_first_sentence_of_its_functions_docstring():
+    def told(state: State, ctx: Context) -> Tensor:
+        """How much of 0.5 m
+        is left (N, 3) [m]. It never grows.
+
+        More.
+        """
+        raise NotImplementedError
+
+    assert reward(told, 1.0).meaning() == "How much of 0.5 m is left [m]."
+    assert reward(near, 1.0).meaning() == ""
+    assert reward(Near([0]), 1.0).meaning() == ""  # that of the class is not about the term
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
