@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -94,9 +95,37 @@ def test_no_script_judges_a_policy_by_no_episodes(script, episodes, monkeypatch,
     assert "--episodes" in refused(script, [*words, "--episodes", episodes], monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("option", ["--num-envs", "--checkpoints"])
-def test_an_ablation_of_nothing_is_refused(option, monkeypatch, capsys):
-    assert option in refused("ablate.py", ["--output", "OUT", option, "0"], monkeypatch, capsys)
+def test_an_ablation_of_nothing_is_refused(monkeypatch, capsys):
+    assert "--num-envs" in refused("ablate.py", ["--output", "OUT", "--num-envs", "0"], monkeypatch, capsys)
+
+
+def test_an_ablation_measures_a_run_once_and_prints_a_row_a_variant(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import ablate
+
+    asked = []
+
+    def measure(run, scenario, extra, episodes, physics):
+        asked.append((run, scenario))
+        seed = int(run[-1])
+        return {"survival_rate": 0.9 + seed / 100, "linear_velocity_error": seed / 10, "foot_slip": seed / 100,
+                "forward_distance": 8.0 + seed}  # fmt: skip
+
+    monkeypatch.setattr(ablate, "measure", measure)
+    runs = {("a fall", seed): tmp_path / f"a_fall_{seed}" for seed in (1, 2)}
+    for (_, seed), run in runs.items():
+        run.mkdir()
+        rows = [{"metric/level_pushes": level} for level in [9.0, *[0.5 * seed] * ablate.LAST]]
+        (run / ablate.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for _ in range(2):
+        found = ablate.walked(runs, [], 128)
+    assert len(asked) == len(set(asked)) == 2 * (len(ablate.SCENARIOS) + len(ablate.PUSHES))
+    assert [row["level"] for row in found] == [0.5, 1.0]
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "| a fall | 0.50, 1.00 | 91, 92 | 0.10, 0.20 | 9.0, 10.0 | 0.010, 0.020 | 91, 92; 91, 92 | 91, 92; 91, 92 |"
+    )
+    ablate.walked(runs, ["task.episode_length_s=5"], 128)
+    assert len(asked) == 4 * (len(ablate.SCENARIOS) + len(ablate.PUSHES))
 
 
 @pytest.mark.parametrize("script", ["walking.py", "climbing.py", "ablate.py"])
@@ -174,9 +203,9 @@ def test_every_variant_of_the_ablation_is_a_training_of_other_settings():
         from ablate import GROUPS, TASK, VARIANTS, settings
     finally:
         sys.path.pop(0)
-    for table, default in ((VARIANTS, "the default"), (GROUPS, "nothing")):
+    for table in (VARIANTS, GROUPS):
         found = {name: settings([f"task={TASK}", *words]) for name, words in table.items()}
-        assert [name for name in found if found[name] == found[default]] == [default]
+        assert [name for name in found if found[name] == found["nothing"]] == ["nothing"]
         assert len({str(found[name]) for name in found}) == len(table)
     for words in GROUPS.values():
         settings(["task=velocity", "robot=unitree_g1", *words])
