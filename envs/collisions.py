@@ -27,6 +27,9 @@ BITS = 31
 CORNERS = 4
 HIDDEN = 3
 """A group of geoms that is not drawn."""
+HAND = 0.1
+"""Largest share of the robot's mass that is a hand: where limbs meet in more, as arms do in a trunk, they are no
+fingers."""
 ROUND = 0.06
 """Least radius of a sphere under a sole on a terrain, as a share of the base's height.
 
@@ -184,16 +187,25 @@ def _moves(body: mujoco.MjsBody) -> bool:
 
 
 def _hands(spec: mujoco.MjSpec, robot: Robot) -> list[list[mujoco.MjsBody]]:
-    """The last moving body of each limb that is not a leg, with what is fixed to it."""
+    """The last moving body of each limb that is not a leg, with what is fixed to it; with fingers, the body that has
+    them and all of them."""
     legs = {body.name for foot in robot.feet for body in _leg(spec, foot)}
+    model = model_file.read(robot.mjcf).model
+    heaviest = HAND * float(model.body_subtreemass[0])
     found: dict[str, list[mujoco.MjsBody]] = {}
     for name in robot.bodies:
         body = spec.body(name)
         while body.name != "world" and not list(body.joints):
             body = body.parent
         free = any(joint.type == mujoco.mjtJoint.mjJNT_FREE for joint in body.joints)
-        if body.name not in (*legs, "world") and not free and not any(map(_moves, body.bodies)):
-            found[body.name] = [body, *body.find_all("body")]
+        if body.name in (*legs, "world") or free or any(map(_moves, body.bodies)):
+            continue
+        hand, above = body, body.parent
+        while above.name != "world" and model.body_subtreemass[model.body(above.name).id] <= heaviest:
+            if sum(map(_moves, above.bodies)) > 1:
+                hand = above
+            above = above.parent
+        found[hand.name] = [hand, *hand.find_all("body")]
     return list(found.values())
 
 

@@ -112,6 +112,39 @@ ROBOT_OF_MESHES = """
 """
 
 
+ARM = """
+<body name="{name}_arm" pos="0.2 {y} 0.05">
+  <joint name="{name}_shoulder" axis="0 1 0" range="-1 1" armature="0.01"/>
+  <geom type="capsule" fromto="0 0 0 0 0 -0.2" size="0.02" mass="0.6"/>
+  <body name="{name}_palm" pos="0 0 -0.25">
+    <joint name="{name}_wrist" axis="0 1 0" range="-1 1" armature="0.01"/>
+    <geom type="sphere" size="0.02" mass="0.1"/>
+    <body name="{name}_thumb" pos="0 -0.02 -0.02">
+      <joint name="{name}_thumb" axis="1 0 0" range="-1 1" armature="0.001"/>
+      <geom type="sphere" size="0.01" mass="0.02"/>
+    </body>
+    <body name="{name}_finger" pos="0 0.02 -0.02">
+      <joint name="{name}_finger" axis="1 0 0" range="-1 1" armature="0.001"/>
+      <geom type="sphere" size="0.01" mass="0.02"/>
+    </body>
+  </body>
+</body>
+"""
+
+
+def test_a_hand_with_fingers_is_the_palm_and_all_fingers_and_no_arm(tmp_path):
+    file = tmp_path / "robot.xml"
+    sides = (("left", 0.15), ("right", -0.15))
+    limbs = [part.format(name=name, y=y) for part in (LEG, ARM) for name, y in sides]
+    file.write_text(FOOT.format(legs="".join(limbs)))
+    found = touching(light(Robot.load(file)))
+    hands = {side: [f"{side}_{part}" for part in ("palm", "thumb", "finger")] for side, _ in sides}
+    assert {frozenset((a, b)) for a in hands["left"] for b in hands["right"]} <= found
+    assert {frozenset((hand, "left_thigh")) for hand in hands["left"] + hands["right"]} <= found
+    assert not any({"left_arm", "right_arm"} & pair for pair in found)
+    assert not any(pair <= set(hands["left"]) for pair in found)
+
+
 def of_meshes(tmp_path, leg: str) -> Robot:
     """A biped with plates for legs, the collision geoms of which have a name or none, and one that is only seen."""
     legs = "".join(
