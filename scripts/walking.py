@@ -5,6 +5,7 @@
     python scripts/walking.py conditions RUN             the same policy under other physics and pushes
     python scripts/walking.py perturbed RUN              in simulators that differ from those of the training;
                                                          exit code 1 where under 90 % of episodes are survived
+    python scripts/walking.py directions RUN             which way a push of 1.0 m/s fells it, walking and standing
     python scripts/walking.py curve RUN... --picture P   every checkpoint: survival and error over minutes and steps
 
 RUN is a run folder or, except for curve, a checkpoint or pretrained:NAME. Policies act by their mean, with seeds that
@@ -27,11 +28,15 @@ import torch
 from shared import in_folder
 
 from robolearn.commands.evaluate import summarize
+from robolearn.core.env import Env
 from robolearn.envs.parameters import PARAMETERS
+from robolearn.envs.state import Tensor
 from robolearn.errors import ConfigError, MissingError
+from robolearn.learners.policy import Act, reset_state
 from robolearn.learners.saved import find_run
 from robolearn.simulation.episodes import NEVER_TRAINED, tally
 from robolearn.tasks.mdp.sensing import SENSOR_ERRORS
+from robolearn.tasks.mdp.terms import heading
 from robolearn.training import checkpoint
 from robolearn.training.build import make_env
 from robolearn.training.runs import load_config, load_policy, open_run
@@ -283,6 +288,55 @@ def perturbed(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     return table
 
 
+def pushed_from(env: Env, policy: Act) -> tuple[Tensor, Tensor]:
+    """Run one episode of each of N environments, with one push.
+
+    Returns:
+        Direction of the push (N,) [rad] from where the base faces, positive to the left, NaN where there was none; and
+        whether the robot fell (N,) bool.
+    """
+    env.reset()
+    reset_state(policy)
+    direction = torch.full((env.num_envs,), torch.nan)
+    over, fell = torch.zeros(env.num_envs, dtype=torch.bool), torch.zeros(env.num_envs, dtype=torch.bool)
+    for _ in range(env.max_episode_steps):
+        ahead = heading(env.backend.state.robot.base_quat)
+        result = env.step(policy(env.observations))
+        jump = env.state.transit["jump"]
+        along = (jump[:, :2] * ahead).sum(dim=1)
+        across = ahead[:, 0] * jump[:, 1] - ahead[:, 1] * jump[:, 0]
+        now = (jump.abs().amax(dim=1) > 0) & direction.isnan() & ~over
+        direction = torch.where(now, torch.atan2(across, along), direction)
+        fell |= result.terminated & ~over
+        over |= result.done
+    return direction, fell
+
+
+def directions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
+    """Print a Markdown table of the pushes that felled the robot, by direction."""
+    names = ("forward", "forward left", "left", "back left", "back", "back right", "right", "forward right")
+    print(f"| Fell when pushed | {' | '.join(names)} |")
+    print("|---|" + "---|" * len(names))
+    table: dict[str, Any] = {}
+    for label, scenario in (("walking", "shoved"), ("standing", "shoved standing")):
+        found = open_run(run, [*unrandomized(run, extra), *NOMINAL, *PUSHES[scenario], *extra])
+        set_threads(found.config)
+        env = make_env(found.config, num_envs=episodes, rank=NEVER_TRAINED)
+        try:
+            with torch.no_grad():
+                direction, fell = pushed_from(env, load_policy(found))
+        finally:
+            env.close()
+        eighth = (direction / (torch.pi / 4)).round() % len(names)
+        table[label] = {
+            name: [int((fell & (eighth == i)).sum()), int((eighth == i).sum())]
+            for i, name in enumerate(names)
+        }
+        cells = [f"{fallen} of {of}" for fallen, of in table[label].values()]
+        print(f"| {label} | {' | '.join(cells)} |", flush=True)
+    return table
+
+
 def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> list[dict[str, Any]]:
     """Measure and print one row per checkpoint of a run; `briefly`: after the first that walks, only the last.
 
@@ -374,9 +428,12 @@ def draw(rows: dict[str, list[dict[str, Any]]], picture: Path) -> None:
     figure.savefig(picture, dpi=110)
 
 
+TABLES = {"conditions": conditions, "perturbed": perturbed, "directions": directions}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("gates", "conditions", "perturbed", "curve"))
+    parser.add_argument("what", choices=("gates", "conditions", "perturbed", "directions", "curve"))
     parser.add_argument("runs", nargs="+")
     parser.add_argument(
         "--episodes",
@@ -394,9 +451,8 @@ def main() -> None:
     failed = False
     if arguments.what == "curve":
         found: dict[str, Any] = curve(arguments.runs, *options, arguments.picture)
-    elif arguments.what in ("conditions", "perturbed"):
-        table = conditions if arguments.what == "conditions" else perturbed
-        found = {run: table(run, *options) for run in arguments.runs}
+    elif arguments.what in TABLES:
+        found = {run: TABLES[arguments.what](run, *options) for run in arguments.runs}
         if arguments.what == "perturbed":
             failed = any(row["survival_rate"] < WITHSTANDS for one in found.values() for row in one.values())
     else:

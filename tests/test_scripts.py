@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from robolearn import config
 from robolearn.cli import main
@@ -93,6 +96,45 @@ def test_no_script_judges_a_policy_by_no_episodes(script, episodes, monkeypatch,
     words = {"walking.py": ["gates", "RUN"], "climbing.py": ["RUN"], "ablate.py": ["--output", "OUT"],
              "ship.py": ["unitree_go1"]}[script]  # fmt: skip
     assert "--episodes" in refused(script, [*words, "--episodes", episodes], monkeypatch, capsys)
+
+
+def test_the_direction_of_a_push_is_seen_from_the_robot_and_only_its_first_episode_counts(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from walking import pushed_from
+
+    half = math.sqrt(0.5)
+    facing_left = torch.tensor([half, 0.0, 0.0, half])  # along y of the world
+    jumps = [
+        [0.0, 1.0, 0.0],
+        [1.0, 0.0, 0.0],
+        [0.0, -0.5, 0.0],
+        [0.0, 0.0, 0.0],
+    ]  # ahead, to its right, back, none
+    ends = [[], [0, 1], [2, 3]]  # which episodes end in each step
+    falls = [[], [0], [2]]
+
+    class Scripted:
+        num_envs, max_episode_steps, observations = 4, 3, None
+        backend = SimpleNamespace(
+            state=SimpleNamespace(robot=SimpleNamespace(base_quat=facing_left.repeat(4, 1)))
+        )
+        state = SimpleNamespace(transit={"jump": torch.zeros(4, 3)})
+
+        def reset(self):
+            self.steps = 0
+
+        def step(self, action):
+            if self.steps == 1:
+                self.state.transit["jump"] = torch.tensor(jumps)
+            among = [torch.tensor([i in rows[self.steps] for i in range(4)]) for rows in (ends, falls)]
+            self.steps += 1
+            return SimpleNamespace(done=among[0], terminated=among[1])
+
+    direction, fell = pushed_from(Scripted(), lambda observations: None)
+    assert direction[:2].tolist() == pytest.approx([0.0, -math.pi / 2], abs=1e-6)
+    assert direction[2].abs().item() == pytest.approx(math.pi, abs=1e-6)
+    assert direction[3].isnan()
+    assert fell.tolist() == [True, False, True, False]
 
 
 def test_an_ablation_of_nothing_is_refused(monkeypatch, capsys):
