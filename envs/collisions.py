@@ -27,7 +27,7 @@ BITS = 31
 CORNERS = 4
 HIDDEN = 3
 """A group of geoms that is not drawn."""
-HAND = 0.1
+HAND = 0.05
 """Largest share of the robot's mass that is a hand: where limbs meet in more, as arms do in a trunk, they are no
 fingers."""
 ROUND = 0.06
@@ -188,7 +188,7 @@ def _moves(body: mujoco.MjsBody) -> bool:
 
 def _hands(spec: mujoco.MjSpec, robot: Robot) -> list[list[mujoco.MjsBody]]:
     """The last moving body of each limb that is not a leg, with what is fixed to it; with fingers, the body that has
-    them and all of them."""
+    them and all of them: the highest one where limbs meet that is light and carries no leg."""
     legs = {body.name for foot in robot.feet for body in _leg(spec, foot)}
     model = model_file.read(robot.mjcf).model
     heaviest = HAND * float(model.body_subtreemass[0])
@@ -202,6 +202,8 @@ def _hands(spec: mujoco.MjSpec, robot: Robot) -> list[list[mujoco.MjsBody]]:
             continue
         hand, above = body, body.parent
         while above.name != "world" and model.body_subtreemass[model.body(above.name).id] <= heaviest:
+            if legs & {above.name, *(part.name for part in above.find_all("body"))}:
+                break
             if sum(map(_moves, above.bodies)) > 1:
                 hand = above
             above = above.parent

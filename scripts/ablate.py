@@ -28,7 +28,7 @@ import robolearn  # noqa: F401 - before torch: it sets how torch's threads wait
 # isort: split
 import torch
 from shared import in_folder
-from walking import NOMINAL, PERTURBED, PUSHES, SCENARIOS, count, measure, number
+from walking import NOMINAL, PERTURBED, PUSHES, SCENARIOS, SHARE, count, measure, number
 
 from robolearn import config
 from robolearn.config import yaml_file
@@ -136,7 +136,9 @@ def trained(name: str, words: list[str], folder: Path) -> Path:
 
 def measured(run: Path, scenario: str, extra: list[str], episodes: int, physics: list[str]) -> dict[str, Any]:
     """`walking.measure` of a run's last checkpoint, which the run's folder remembers."""
-    file, key = run / MEASURED, json.dumps([(SCENARIOS | PUSHES)[scenario], extra, episodes, physics])
+    made = (run / checkpoint.LATEST).stat().st_mtime_ns if (run / checkpoint.LATEST).exists() else 0
+    settings = (SCENARIOS | PUSHES)[scenario]
+    file, key = run / MEASURED, json.dumps([made, settings, SHARE.get(scenario, 1), extra, episodes, physics])
     known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if key not in known:
         known[key] = measure(str(run), scenario, extra, episodes, physics)
@@ -252,7 +254,7 @@ def main() -> None:
     for name, changes in variants.items():
         if arguments.only and name not in arguments.only:
             continue
-        iterations = round(arguments.steps * 1e6 / arguments.num_envs / batch)
+        iterations = max(1, round(arguments.steps * 1e6 / arguments.num_envs / batch))
         for seed in arguments.seeds:
             size = [f"num_envs={arguments.num_envs}", f"seed={seed}", f"max_iterations={iterations}"]
             size.append(f"checkpoint_interval={iterations}")

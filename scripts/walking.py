@@ -337,8 +337,8 @@ def directions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     return table
 
 
-def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> list[dict[str, Any]]:
-    """Measure and print one row per checkpoint of a run; `briefly`: after the first that walks, only the last.
+def trace(run: str, extra: list[str], episodes: int) -> list[dict[str, Any]]:
+    """Measure and print one row per checkpoint of a run.
 
     The other scenarios are measured only where the gates of "commands" pass. The first checkpoint that
     passes all gates is measured again over at least 1024 episodes before it counts as walking.
@@ -352,8 +352,6 @@ def trace(run: str, extra: list[str], episodes: int, briefly: bool = False) -> l
             f"{run}: there is nothing in {folder / 'checkpoints'}; a curve needs a run's checkpoints"
         )
     for path in paths:
-        if briefly and sure and path != paths[-1]:
-            continue
         found = {"commands": measure(str(path), "commands", extra, episodes)}
         if not failing(found):
             found |= {

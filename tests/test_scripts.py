@@ -108,10 +108,10 @@ def test_the_direction_of_a_push_is_seen_from_the_robot_and_only_its_first_episo
         [0.0, 1.0, 0.0],
         [1.0, 0.0, 0.0],
         [0.0, -0.5, 0.0],
-        [0.0, 0.0, 0.0],
-    ]  # ahead, to its right, back, none
-    ends = [[], [0, 1], [2, 3]]  # which episodes end in each step
-    falls = [[], [0], [2]]
+        [0.0, 1.0, 0.0],
+    ]  # ahead, right, back, too late
+    ends = [[3], [0, 1], [1, 2, 3]]  # which episodes end in each step
+    falls = [[], [0], [1, 2]]
 
     class Scripted:
         num_envs, max_episode_steps, observations = 4, 3, None

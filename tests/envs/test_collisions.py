@@ -145,6 +145,20 @@ def test_a_hand_with_fingers_is_the_palm_and_all_fingers_and_no_arm(tmp_path):
     assert not any(pair <= set(hands["left"]) for pair in found)
 
 
+def test_a_linkage_beside_a_foot_is_no_hand_that_holds_the_foot(tmp_path):
+    rod = """<body name="{name}_rod" pos="0 0 -0.2"><joint name="{name}_rod" axis="0 1 0" range="-1 1" armature="0.01"/>
+      <geom type="sphere" size="0.01" pos="0.1 0 0" mass="0.02"/></body></body>"""
+    legs = [
+        (LEG.rstrip().removesuffix("</body>") + rod).format(name=n, y=y)
+        for n, y in (("left", 0.1), ("right", -0.1))
+    ]
+    file = tmp_path / "robot.xml"
+    file.write_text(FOOT.format(legs="".join(legs)).replace('mass="5"', 'mass="50"'))
+    found = touching(light(Robot.load(file)))
+    assert frozenset(("left_foot", "right_foot")) in found
+    assert not any({"left_thigh", "right_thigh"} & pair for pair in found)
+
+
 def of_meshes(tmp_path, leg: str) -> Robot:
     """A biped with plates for legs, the collision geoms of which have a name or none, and one that is only seen."""
     legs = "".join(
