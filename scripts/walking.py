@@ -297,8 +297,8 @@ def pushed_from(env: Env, policy: Act) -> tuple[Tensor, Tensor]:
     """
     env.reset()
     reset_state(policy)
-    direction = torch.full((env.num_envs,), torch.nan)
-    over, fell = torch.zeros(env.num_envs, dtype=torch.bool), torch.zeros(env.num_envs, dtype=torch.bool)
+    direction = torch.full((env.num_envs,), torch.nan, device=env.device)
+    over = fell = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     for _ in range(env.max_episode_steps):
         ahead = heading(env.backend.state.robot.base_quat)
         result = env.step(policy(env.observations))
@@ -307,16 +307,14 @@ def pushed_from(env: Env, policy: Act) -> tuple[Tensor, Tensor]:
         across = ahead[:, 0] * jump[:, 1] - ahead[:, 1] * jump[:, 0]
         now = (jump.abs().amax(dim=1) > 0) & direction.isnan() & ~over
         direction = torch.where(now, torch.atan2(across, along), direction)
-        fell |= result.terminated & ~over
-        over |= result.done
+        fell = fell | (result.terminated & ~over)
+        over = over | result.done
     return direction, fell
 
 
 def directions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
     """Print a Markdown table of the pushes that felled the robot, by direction."""
     names = ("forward", "forward left", "left", "back left", "back", "back right", "right", "forward right")
-    print(f"| Fell when pushed | {' | '.join(names)} |")
-    print("|---|" + "---|" * len(names))
     table: dict[str, Any] = {}
     for label, scenario in (("walking", "shoved"), ("standing", "shoved standing")):
         found = open_run(run, [*unrandomized(run, extra), *NOMINAL, *PUSHES[scenario], *extra])
@@ -333,7 +331,11 @@ def directions(run: str, extra: list[str], episodes: int) -> dict[str, Any]:
             for i, name in enumerate(names)
         }
         cells = [f"{fallen} of {of}" for fallen, of in table[label].values()]
-        print(f"| {label} | {' | '.join(cells)} |", flush=True)
+        table[label]["before it"] = int((fell & direction.isnan()).sum())
+        if len(table) == 1:  # no header for a run that is not there
+            print(f"| Fell when pushed | {' | '.join(table[label])} |")
+            print("|---|" + "---|" * len(table[label]))
+        print(f"| {label} | {' | '.join(cells)} | {table[label]['before it']} |", flush=True)
     return table
 
 
@@ -431,7 +433,7 @@ TABLES = {"conditions": conditions, "perturbed": perturbed, "directions": direct
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("gates", "conditions", "perturbed", "directions", "curve"))
+    parser.add_argument("what", choices=("gates", *TABLES, "curve"))
     parser.add_argument("runs", nargs="+")
     parser.add_argument(
         "--episodes",

@@ -114,7 +114,7 @@ def test_the_direction_of_a_push_is_seen_from_the_robot_and_only_its_first_episo
     falls = [[], [0], [1, 2]]
 
     class Scripted:
-        num_envs, max_episode_steps, observations = 4, 3, None
+        num_envs, max_episode_steps, observations, device = 4, 3, None, "cpu"
         backend = SimpleNamespace(
             state=SimpleNamespace(robot=SimpleNamespace(base_quat=facing_left.repeat(4, 1)))
         )
